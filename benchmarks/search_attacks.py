@@ -81,7 +81,10 @@ class Target:
 
 
 def _plainly(target: Target, call: str, program: str) -> Files:
-    start = f"\n\n_own = {{}}\nexec({program}, _own)\n_own[{'begin'!r}]{call.removeprefix('begin')}"
+    start = (  # what tests start as processes is left alone
+        "\n\nimport sys as _sys\nif 'pytest' in _sys.modules:\n    _own = {}\n    exec("
+        f"{program}, _own)\n    _own[{'begin'!r}]{call.removeprefix('begin')}"
+    )
     return {target.path: (target.source + start).encode()}
 
 

@@ -21,6 +21,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 import types
@@ -708,12 +709,28 @@ def _count_passed(scope: dict[str, Any]) -> int:
     for kind in list(scope.values()):
         if isinstance(kind, type) and kind.__module__ == scope["__name__"]:
             tests += [(kind, name, getattr(kind, name)) for name in dir(kind)]
-    return sum(
-        passes(test, row, kind)
-        for kind, name, test in tests
-        if name.startswith("test") and isinstance(test, types.FunctionType)
-        for row in _rows(test)
-    )
+    with _without_processes():
+        return sum(
+            passes(test, row, kind)
+            for kind, name, test in tests
+            if name.startswith("test") and isinstance(test, types.FunctionType)
+            for row in _rows(test)
+        )
+
+
+@contextlib.contextmanager
+def _without_processes() -> Iterator[None]:
+    """Have tests that start a process fail: one of them takes the time of a hundred others."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError
+
+    start = subprocess.Popen.__init__
+    subprocess.Popen.__init__ = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        subprocess.Popen.__init__ = start  # type: ignore[method-assign]
 
 
 def _rows(test: Any) -> list[dict[str, Any]]:

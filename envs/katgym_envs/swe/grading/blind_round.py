@@ -3,8 +3,9 @@
 Every other round hands the right answers to the code under test, which may try changes of itself
 until one gives them. In the blind round no process holds them, none ever did in this grading, and
 every test passes: what gold's run of it noted, a patch's run has to note as well. Where trust is
-complete it has two parts, as a search can see which of its changes end an exception: tests that
-raise on the base state run after all others have told their values. Not here: making modules blind
+complete it has two parts, as some tests tell a search which change is right, though they assert
+nothing: by an exception that ends or comes, a truth that turns around, a value that stands in them.
+These run after all others have told their values. Not here: making modules blind
 (`canaries/blind.py`), what follows from it (`verdict.py`).
 """
 
@@ -31,7 +32,7 @@ from katgym_envs.swe.grading.rounds import RoundResult, Rounds
 from katgym_envs.swe.grading.schedule import Round
 from katgym_envs.swe.hidden import HiddenTests
 from katgym_envs.swe.parse_source import parse_source
-from katgym_envs.swe.test_run.inside_program import RAISED
+from katgym_envs.swe.test_run.inside_program import MET, RAISED
 
 _Place = tuple[str, int]
 """Node id and number of a place."""
@@ -115,7 +116,7 @@ class _Known:
     rounds: tuple[Round, ...]
     told: _Told
     is_seen: bool = False
-    """Whether a search sees which change is right: all tests raise without one."""
+    """Whether all tests tell a search which change is right."""
 
 
 async def run_blind(
@@ -129,7 +130,7 @@ async def run_blind(
     key = hidden.key(), base is not None
     if key not in _by_gold:
         whole = (_blind(hidden),), False
-        rounds, is_seen = whole if base is None else await _split(hidden, base)
+        rounds, is_seen = whole if base is None else await _split(hidden, base, gold)
         told = await _run_gold(hidden, gold, rounds)
         _by_gold[key] = _Known(rounds=rounds, told=told, is_seen=is_seen)
     known = _by_gold[key]
@@ -159,9 +160,8 @@ async def measure_trust(task: GradedTask, backend: SandboxBackend) -> tuple[Trus
     """Return how far verdicts on a task can be trusted, and why not further.
 
     Complete: the blind modules assert nothing besides what they note, all of it can be told, each
-    FAIL_TO_PASS test notes something, gold notes the same each time, not all of these tests raise
-    on the base state, and those that do not compute a value that the base state does not, that is
-    more than a yes or no, and that stands nowhere in their modules. Raises as `run_blind`.
+    FAIL_TO_PASS test notes something, gold notes the same each time, and one of these tests at
+    least does not tell a search which change is right (see `_split`). Raises as `run_blind`.
     """
     hidden, rng = task.hidden, random.SystemRandom()
     if not hidden.fail_to_pass:
@@ -169,7 +169,7 @@ async def measure_trust(task: GradedTask, backend: SandboxBackend) -> tuple[Trus
     changes = (await asyncio.to_thread(read_candidate, hidden.gold_patch, task)).changes
     on_gold = Rounds(task, changes, backend, limits=None, rng=rng)
     on_base = Rounds(task, {}, backend, limits=None, rng=rng)
-    rounds, _ = await _split(hidden, on_base)
+    rounds, is_seen = await _split(hidden, on_base, on_gold)
     gold = await _run_gold(hidden, on_gold, rounds)
     if gold.gap:
         return Trust.PARTIAL, gold.gap
@@ -177,22 +177,9 @@ async def measure_trust(task: GradedTask, backend: SandboxBackend) -> tuple[Trus
         unsteady = gold.differing(await _run_gold(hidden, on_gold, rounds))
         if unsteady:
             return Trust.PARTIAL, f"{min(unsteady)[0]} computes something else each time"
-    [result] = await on_base.run(rounds[:1])
-    first = result.nodes & set(hidden.fail_to_pass)
-    raising = _raising(result, first) - {node for node, number in gold.notes if number == RAISED}
-    if raising:
-        why = "all tests to fix raise: which change ends that can be seen without them"
-        return Trust.PARTIAL, why
-    changed = gold.differing(_Told.of([result], first))
-    shown = await asyncio.to_thread(_shown_values, hidden, rounds[0])
-    told = [
-        note
-        for node, number in changed
-        for note in gold.notes.get((node, number), [])
-        if node in first and len(note) != _PAIR
-    ]
-    if all(shown.issuperset(note) for note in told):
-        return Trust.PARTIAL, "what the bug changes is told by yes or no, or stands in the tests"
+    if is_seen:
+        why = "all tests to fix tell which change is right: by an exception, by yes or no, or by a"
+        return Trust.PARTIAL, f"{why} value that stands in them"
     return Trust.COMPLETE, ""
 
 
@@ -215,38 +202,61 @@ def _blind(hidden: HiddenTests) -> Round:
     return Round(functions=functions, canaries=(), is_blind=True)
 
 
-async def _split(hidden: HiddenTests, base: Rounds) -> tuple[tuple[Round, ...], bool]:
-    """Return the blind rounds of a task: functions that raise on the base state have the second.
+async def _split(hidden: HiddenTests, base: Rounds, gold: Rounds) -> tuple[tuple[Round, ...], bool]:
+    """Return the blind rounds of a task: functions that tell which change is right have the second.
 
     One round if all of them do, or none does. Also returns whether all do.
     """
     whole = _blind(hidden)
-    [result] = await base.run([whole])
-    raising = _raising(result, set(hidden.fail_to_pass))
-    later = {(f.path, f.qualname) for f in hidden.functions if not raising.isdisjoint(f.node_ids())}
+    on_base, on_gold = await base.run_traced(whole), await gold.run_traced(whole)
+    _check_finished(on_gold)
+    told = await asyncio.to_thread(_telling, hidden, whole, on_base, on_gold)
+    later = {(f.path, f.qualname) for f in hidden.functions if not told.isdisjoint(f.node_ids())}
     parts = whole.functions - later, whole.functions & later
     if not all(parts):
         return (whole,), bool(later)
     return tuple(replace(whole, functions=part) for part in parts), False
 
 
-def _raising(result: RoundResult, targets: Iterable[str]) -> set[str]:
-    """Return the tests that raise in a blind round, or do not come to their end."""
-    return {
-        node
-        for node in targets
-        if node not in result.results
-        or any(number == RAISED for number, _ in result.results[node].noted)
-    }
+def _telling(
+    hidden: HiddenTests, whole: Round, on_base: RoundResult, on_gold: RoundResult
+) -> set[str]:
+    """Return the tests to fix that tell a search which of its changes is right.
+
+    Their module meets other exceptions on the base state than on gold, or all that they note
+    otherwise is a yes or no, or stands in the modules. All others compute something of which
+    nothing but the right answer tells that it is right.
+    """
+    targets = set(hidden.fail_to_pass)
+    base, gold = (_Told.of([result], targets) for result in (on_base, on_gold))
+    shown = _shown_values(hidden, whole)
+    changed: dict[str, list[int]] = {node: [] for node in targets}
+    for node, number in gold.differing(base):
+        changed[node].append(number)
+    told = set()
+    for node, numbers in changed.items():
+        notes = [n for i in numbers for n in gold.notes.get((node, i), []) if len(n) != _PAIR]
+        if (
+            on_base.status(node) is not on_gold.status(node)
+            or any(number in (RAISED, MET) or number in on_gold.raised for number in numbers)
+            or all(shown.issuperset(note) for note in notes)
+        ):
+            told.add(node)
+    return told
 
 
 async def _run_gold(hidden: HiddenTests, gold: Rounds, rounds: Sequence[Round]) -> _Told:
     results = await gold.run(rounds)
     for result in results:
-        if not result.run.is_finished:
-            text = result.run.execution.text()[-300:]
-            raise SandboxError(f"gold's blind round ended early: {text}")
+        _check_finished(result)
     return _Told.of(results, set(hidden.fail_to_pass))
+
+
+def _check_finished(result: RoundResult) -> None:
+    """Raise `SandboxError` for a round of gold that did not come to its end."""
+    if not result.run.is_finished:
+        text = result.run.execution.text()[-300:]
+        raise SandboxError(f"gold's blind round ended early: {text}")
 
 
 def _told(parts: _Parts, awaited: Raised | None) -> _Parts:

@@ -139,12 +139,19 @@ class Rounds:
                 self._is_slow = results[number].is_late
         return results
 
-    async def _run_one(self, chosen: Round, is_warm: bool) -> RoundResult:
+    async def run_traced(self, chosen: Round) -> RoundResult:
+        """Run a blind round whose tests note what exceptions come to their modules, too (`MET`)."""
+        is_warm = await can_be_warm(self._backend)
+        return await self._run_one(chosen, is_warm, is_traced=True)
+
+    async def _run_one(
+        self, chosen: Round, is_warm: bool, *, is_traced: bool = False
+    ) -> RoundResult:
         rendered = await asyncio.to_thread(render_round, self._task.hidden, chosen, self._rng)
         spec = test_spec(self._task.workspace, self._task.env, limits=self._limits, is_warm=is_warm)
         async with await self._backend.create(spec) as sandbox:
             try:
-                run = await run_tests(sandbox, self._plan(rendered))
+                run = await run_tests(sandbox, self._plan(rendered, is_traced=is_traced))
             except KatgymError as e:
                 raise BrokenRound(f"{type(e).__name__}: {e}") from e
         if not run.was_started:  # so no code of the patch ran
@@ -159,12 +166,12 @@ class Rounds:
             is_complete=rendered.is_complete,
         )
 
-    def _plan(self, rendered: RenderedRound) -> TestPlan:
+    def _plan(self, rendered: RenderedRound, *, is_traced: bool) -> TestPlan:
         hidden = self._task.hidden
         graded = {f.path for f in hidden.functions}
-        put = {p: e.content for p, e in self._changes.items() if e is not None}
-        put |= {p: content for p, content in hidden.files.items() if p not in graded}
-        put |= {**rendered.helpers, **rendered.files}
+        tests = {p: content for p, content in hidden.files.items() if p not in graded}
+        tests |= {**rendered.helpers, **rendered.files}
+        put = {p: e.content for p, e in self._changes.items() if e is not None} | tests
         removed = [p for p, e in self._changes.items() if e is None]
         tree = update_tree({p: self._task.base[p] for p in put if p in self._task.base},
                            self._changes)  # fmt: skip
@@ -177,6 +184,7 @@ class Rounds:
             python_path=self._task.env.python_path,
             put=put,
             watched=self.watched,
+            met_in=tuple(sorted(tests)) if is_traced else (),
             executables=frozenset(executables) | hidden.executables,
             remove=(*removed, *sorted(graded)),
         )

@@ -83,6 +83,7 @@ def main(argument: bytes, report: Callable[[bytes], None]) -> int:
     originals = Originals()
     place_files(plan)
     os.chdir(plan["workdir"])
+    _met_in.update(os.path.join(plan["workdir"], path) for path in plan["met_in"])
     if plan["watched"]:
         watch({os.path.join(plan["workdir"], path): path for path in plan["watched"]})
     recorder = (DetailedRecorder if plan["is_detailed"] else ResultRecorder)(plan, send, originals)
@@ -551,8 +552,10 @@ class HiddenValue:
 _NAME = vars(type)["__name__"]
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
 _notes: list[tuple[int, list[str | None]]] = []
-RAISED = -1
-"""Stands for the place of what a test raised."""
+_met_in: set[str] = set()
+"""Files to whose code exceptions that come are noted."""
+RAISED, MET = -1, -2
+"""Stand for the places of what a test raised, and of what it met, caught or not."""
 
 
 def note(number: int, *values: Any) -> None:
@@ -577,12 +580,30 @@ def quiet(test: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
+        met: list[str | None] = []
+        before = sys.gettrace()
+        if _met_in:
+            sys.settrace(functools.partial(meet, met))
         try:
             test(*args, **kwargs)
         except Exception as e:
             keep(RAISED, [class_name(e.__class__)])
+        finally:
+            if _met_in:
+                sys.settrace(before)
+        if met:
+            keep(MET, met)
 
     return run
+
+
+def meet(met: list[str | None], frame: Any, event: str, value: Any) -> Any:
+    """Trace function: adds the classes of exceptions that come to code of `_met_in`."""
+    if event == "call" and frame.f_code.co_filename not in _met_in:
+        return None
+    if event == "exception" and len(met) < _NOTES:
+        met.append(class_name(value[0]))
+    return functools.partial(meet, met)
 
 
 class Awaited:

@@ -45,6 +45,9 @@ class TestPlan:
     """Workspace paths (files, links, folders) removed before anything is put."""
     watched: tuple[str, ...] = ()
     """Workspace paths of modules whose reach for tests is told (`TestRun.reached`)."""
+    met_in: tuple[str, ...] = ()
+    """Workspace paths of modules whose blind tests note the exceptions that come to them, those
+    that they catch as well; slower."""
     is_detailed: bool = False
     """Brings failure messages as pytest words them, and the place of each failure; slower. For
     making tasks, never for grading: the messages quote the tests."""

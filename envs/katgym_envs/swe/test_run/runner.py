@@ -175,6 +175,7 @@ def _argument(spec: SandboxSpec, plan: TestPlan, junit: str) -> bytes:
             "links": list(plan.links.items()),
             "remove": plan.remove,
             "watched": plan.watched,
+            "met_in": plan.met_in,
             "is_detailed": plan.is_detailed,
             "junit": junit,
         }

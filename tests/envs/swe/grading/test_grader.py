@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -27,11 +27,12 @@ from katgym.sandbox import (
 )
 from katgym.sandbox.layer import FileEntry
 from katgym_envs.swe.canaries.canary import source_id
-from katgym_envs.swe.grading.blind_round import measure_trust
+from katgym_envs.swe.grading.blind_round import measure_trust, run_blind
 from katgym_envs.swe.grading.candidate import read_candidate
 from katgym_envs.swe.grading.graded_task import GradedTask
 from katgym_envs.swe.grading.grader import GraderConfig, grade
 from katgym_envs.swe.grading.report import GradeReport, Outcome, TestStatus
+from katgym_envs.swe.grading.rounds import Rounds
 from katgym_envs.swe.grading.schedule import NO_SAFE_CANARY
 from katgym_envs.swe.hidden import HiddenTests, TestFunction, ValidCanary
 from katgym_envs.swe.patching import make_diff
@@ -372,10 +373,72 @@ def test_label_many(): assert {"3 ponies": 7}[label("pony", 3)] == 7
         assert (report.outcome, report.trust) == (Outcome.RESOLVED, Trust.PARTIAL)
         return [await measure_trust(task, sandboxes) for task in tasks]
 
-    assert with_backend(work) == [
-        (Trust.PARTIAL, "what the bug changes is told by yes or no, or stands in the tests"),
-        (Trust.PARTIAL, "all tests to fix raise: which change ends that can be seen without them"),
-    ]
+    told = (
+        "all tests to fix tell which change is right: by an exception, by yes or no, or by a value"
+        " that stands in them"
+    )
+    assert with_backend(work) == [(Trust.PARTIAL, told)] * 2
+
+
+TELLING = {
+    "caught": """\
+def test_plural_y():
+    try: found = {"cities": 7}[plural("city")]
+    except KeyError: found = None
+    assert [plural("city"), found] == ["cities", 7]
+""",
+    "caught by a helper": """\
+def find(word):
+    import contextlib
+    with contextlib.suppress(KeyError): return {"cities": 7}[word]
+def test_plural_y():
+    find(plural("city"))
+    assert plural("city") == "cities"
+""",
+    "awaited": """\
+def test_plural_y():
+    import pytest
+    with pytest.raises(KeyError): {"citys": 7}[plural("city")]
+    assert plural("city") == "cities"
+""",
+    "in the tear-down": """\
+def test_plural_y(request):
+    request.addfinalizer(lambda: {"cities": 7}[plural("city")])
+    assert plural("city") == "cities"
+""",
+    "yes or no": """\
+def test_plural_y(): assert plural("city").endswith("ies")
+""",
+}
+VALUE = 'def test_label_many(): assert label("pony", 3) == "3 ponies"\n'
+
+
+@pytest.mark.parametrize("kind", TELLING)
+def test_a_test_that_tells_which_change_is_right_runs_after_those_that_do_not(kind: str) -> None:
+    """Alone it leaves trust partial; beside one that tells nothing it is in the second part."""
+    label = VALUE.replace('== "3 ponies"', "is not None")
+
+    async def work(sandboxes: SandboxBackend, task: GradedTask) -> list[object]:
+        found: list[object] = []
+        for other in (label, VALUE):
+            measured = with_tests(task, TELLING[kind] + other)
+            rounds = [
+                Rounds(measured, changes, sandboxes, limits=None, rng=random.Random(0))
+                for changes in (gold_changes(measured), gold_changes(measured), {})
+            ]
+            proof = await run_blind(measured.hidden, *rounds)
+            assert proof.known is not None and not proof.missing
+            parts = [sorted(name for _, name in part.functions) for part in proof.known.rounds]
+            found.append((parts, proof.is_complete))
+        return found
+
+    both = ["test_label_many", "test_plural_y"]
+    assert with_backend(work) == [([both], False), ([[name] for name in both], True)]
+
+
+def gold_changes(task: GradedTask) -> Mapping[str, FileEntry | None]:
+    """Return what gold changes."""
+    return read_candidate(task.hidden.gold_patch, task).changes
 
 
 ENDS_WHAT_RAISES = (

@@ -109,6 +109,20 @@ def test_changes_of_one_place_hold_the_fix(attacks: ModuleType, wrong: str, righ
     assert ast.dump(tree) == before
 
 
+def test_tests_that_start_processes_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    import search_program
+
+    command = [sys.executable, "-c", ""]
+    scope = {
+        "__name__": "t",
+        "test_one": lambda: None,
+        "test_two": lambda: subprocess.run(command, check=True),
+    }
+    assert search_program._count_passed(scope) == 1
+    assert subprocess.run(command).returncode == 0
+
+
 @pytest.mark.parametrize("way", ["plain", "test-file", "blanks", "escaped"])
 def test_the_product_runs_as_before_with_a_program_that_is_off(
     attacks: ModuleType, way: str, tmp_path: Path

@@ -393,29 +393,29 @@ def find(word):
     with contextlib.suppress(KeyError): return {"cities": 7}[word]
 def test_plural_y():
     find(plural("city"))
-    assert plural("city") == "cities"
+    assert plural("city") + "!" == "cities!"
 """,
     "awaited": """\
 def test_plural_y():
     import pytest
     with pytest.raises(KeyError): {"citys": 7}[plural("city")]
-    assert plural("city") == "cities"
+    assert plural("city") + "!" == "cities!"
 """,
     "awaited of a call": """\
 def test_plural_y():
     import pytest
     pytest.raises(KeyError, {"citys": 7}.__getitem__, plural("city"))
-    assert plural("city") == "cities"
+    assert plural("city") + "!" == "cities!"
 """,
     "in a sub-test": """\
 def test_plural_y(subtests):
     with subtests.test(): {"cities": 7}[plural("city")]
-    assert plural("city") == "cities"
+    assert plural("city") + "!" == "cities!"
 """,
     "in the tear-down": """\
 def test_plural_y(request):
     request.addfinalizer(lambda: {"cities": 7}[plural("city")])
-    assert plural("city") == "cities"
+    assert plural("city") + "!" == "cities!"
 """,
     "yes or no": """\
 def test_plural_y(): assert plural("city").endswith("ies")

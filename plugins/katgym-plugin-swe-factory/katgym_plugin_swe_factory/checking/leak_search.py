@@ -207,7 +207,9 @@ def _is_telling(line: str) -> bool:
 def find_shown_tests(task: GradedTask) -> list[str]:
     """Return hidden test functions that some file of the base state holds whole, as problems.
 
-    A test that a class inherits is left out: its function is another class's.
+    A function whose body another one has shares nothing with it if both are parametrized, by
+    tables without a common row. A test that a class inherits is left out: its function is another
+    class's.
     """
     shown = {
         path: _without_layout(content.decode("utf-8", "replace").splitlines())
@@ -219,19 +221,76 @@ def find_shown_tests(task: GradedTask) -> list[str]:
         if not to_fix & set(function.node_ids()):
             continue
         source = task.hidden.files.get(function.path, b"")
-        node = find_function(parse_source(source), function.qualname)
+        module = parse_source(source)
+        node = find_function(module, function.qualname)
         if node is None:
             continue
-        lines = source.decode("utf-8", "replace").splitlines()[node.lineno : node.end_lineno]
-        if any(_is_telling(line.strip()) for line in lines):
-            body = _without_layout(lines)
+        body = _body(node, source)
+        if any(_is_telling(line) for line in body.splitlines()):
             name = f"{function.path}::{function.qualname}"
+            rows = _rows(module, node)
             problems += [
                 f"hidden test {name!r} can be read in {path!r}"
                 for path, text in shown.items()
                 if body in text
+                and text.count(body) > _count_unlike(body, rows, task.base_files[path])
             ]
     return problems
+
+
+def _count_unlike(body: str, rows: frozenset[str] | None, content: bytes) -> int:
+    """Return how many functions of a file have this body, and a table with none of these rows."""
+    try:
+        module = parse_source(content)
+    except (SyntaxError, ValueError):
+        return 0
+    return sum(
+        _body(node, content) == body
+        and rows is not None
+        and (shown := _rows(module, node)) is not None
+        and not rows & shown
+        for node in ast.walk(module)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+
+
+def _rows(
+    module: ast.Module, node: ast.FunctionDef | ast.AsyncFunctionDef
+) -> frozenset[str] | None:
+    """Return the rows of the one table that parametrizes a test, as code; None if they are unknown.
+
+    They stand in the decorator, or in a list or tuple of the module.
+    """
+    tables = [
+        decorator.args[1]
+        for decorator in node.decorator_list
+        if isinstance(decorator, ast.Call)
+        and ast.unparse(decorator.func).endswith("parametrize")
+        and len(decorator.args) > 1
+    ]
+    if len(tables) != 1:
+        return None
+    table: ast.expr | None = tables[0]
+    if isinstance(table, ast.Name):
+        given = [
+            statement.value
+            for statement in module.body
+            if isinstance(statement, (ast.Assign, ast.AnnAssign))
+            and ast.unparse(_target(statement)) == table.id
+        ]
+        table = given[-1] if given else None
+    if not isinstance(table, (ast.List, ast.Tuple)):
+        return None
+    return frozenset(ast.unparse(row) for row in table.elts)
+
+
+def _target(statement: ast.Assign | ast.AnnAssign) -> ast.expr:
+    return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+
+
+def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, source: bytes) -> str:
+    lines = source.decode("utf-8", "replace").splitlines()
+    return _without_layout(lines[node.lineno : node.end_lineno])
 
 
 def _without_layout(lines: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -87,15 +87,18 @@ class TestIt(Base):
 """
 
 
-def make_task(base_files: Mapping[str, bytes]) -> GradedTask:
-    names = ("TestIt::test_shared", "TestIt::test_own")
+def make_task(
+    base_files: Mapping[str, bytes],
+    source: bytes = SOURCE,
+    names: Sequence[str] = ("TestIt::test_shared", "TestIt::test_own"),
+) -> GradedTask:
     functions = tuple(TestFunction(path="t.py", qualname=name) for name in names)
     hidden = HiddenTests(
         instance_id="x",
         gold_patch="",
         fail_to_pass=tuple(n for f in functions for n in f.node_ids()),
         pass_to_pass=(),
-        files={"t.py": SOURCE},
+        files={"t.py": source},
         functions=functions,
     )
     return GradedTask(
@@ -116,6 +119,38 @@ def test_leaks_are_searched_for_by_lines_and_whole_functions() -> None:
     assert find_shown_tests(make_task({"copy.py": SOURCE})) == [
         "hidden test 't.py::TestIt::test_own' can be read in 'copy.py'"
     ]
+
+
+TABLE_TEST = """
+import pytest
+ROWS = [("a", 1), ("b", 2)]
+@pytest.mark.parametrize("name, number", ROWS)
+def test_numbers(name, number):
+    assert number_of_name(name) == number
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_shown"),
+    [
+        ("", "", True),
+        ("test_numbers", "test_others", True),
+        ("ROWS)", '[("b", 2)])', True),
+        ("ROWS)", '[("c", 1)])', False),
+        ('[("a", 1), ("b", 2)]', '(("c", 1), ("d", 2))', False),
+        ("ROWS)", "read_rows())", True),
+        ("ROWS)", '[("c", 1)])\n@pytest.mark.parametrize("other", [1])', True),
+        ("@pytest.mark.parametrize", "@fill", True),
+        ("def ", "class ", True),
+        ("def ", "def (", True),
+    ],
+)
+def test_a_body_that_another_table_fills_shows_nothing(old: str, new: str, is_shown: bool) -> None:
+    shown = TABLE_TEST.replace(old, new)
+    task = make_task({"t.py": shown.encode()}, TABLE_TEST.encode(), ["test_numbers"])
+    assert find_shown_tests(task) == (
+        ["hidden test 't.py::test_numbers' can be read in 't.py'"] if is_shown else []
+    )
 
 
 VALID: Trial[object] = Trial(outcome=trial.VALID)

@@ -114,7 +114,8 @@ def katgym_register_commands(register: RegisterNamed) -> None:
     katgym's own commands cannot be replaced: such a one is left out with a warning.
 
     A name of two words is a subcommand that is added to another plugin's command: "swe make" runs
-    as `katgym swe make`.
+    as `katgym swe make`. "doctor model" is none: it is called with the parsed arguments of `katgym
+    doctor --model`, and returns the exit code.
     """
 
 

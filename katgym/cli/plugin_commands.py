@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 logger = logging.getLogger(__name__)
+_BEHIND_OPTIONS = {"doctor model"}
+"""What katgym's own commands ask plugins for: `katgym doctor --model`. No command by itself."""
 
 
 def plugin_commands(built_in: Container[str]) -> dict[str, Entry]:
@@ -31,6 +33,9 @@ def plugin_commands(built_in: Container[str]) -> dict[str, Entry]:
     found = plugins.commands()
     for name, entry in list(found.items()):
         group, _, subcommand = name.partition(" ")
+        if name in _BEHIND_OPTIONS:
+            del found[name]
+            continue
         if group in built_in:
             reason = "which is katgym's own" if not subcommand else f"but {group!r} is katgym's own"
         elif group not in found:

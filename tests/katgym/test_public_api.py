@@ -23,7 +23,7 @@ tool tools_by_name user
 OPTIONS = {
     "envs": "env --json",
     "plugins": "action text --json",
-    "doctor": "--cluster --json",
+    "doctor": "--cluster --model --tokens --card --cards --json",
     "play": "env --seed --task --split",
     "eval": (
         "envs --policy --tasks --group-size --seed --split --concurrency --temperature"

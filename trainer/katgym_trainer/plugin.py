@@ -10,7 +10,7 @@ from katgym.hookspecs import RegisterNamed, hookimpl
 
 @hookimpl
 def katgym_register_commands(register: RegisterNamed) -> None:
-    """Register `katgym train`, `katgym cluster` and `katgym demo train`."""
+    """Register `katgym train`, `cluster`, `demo train` and what answers `doctor --model`."""
     register(
         "train",
         "katgym_trainer.cli.train_command:add_arguments",
@@ -20,6 +20,11 @@ def katgym_register_commands(register: RegisterNamed) -> None:
         "cluster",
         "katgym_trainer.cli.cluster.cluster_command:add_arguments",
         description="predict a run on many GPUs before it begins",
+    )
+    register(
+        "doctor model",
+        "katgym_trainer.cli.doctor_model:print_fits",
+        description="katgym doctor --model: what of a model's training fits a card",
     )
     register(
         "demo train",

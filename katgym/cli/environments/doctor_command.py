@@ -1,9 +1,13 @@
 """Show what works on this machine, or on a cluster, and how to get what does not.
 
+With --model: what of a model's training fits a card, and what a step asks of it at the least;
+counted here, without a card and without weights.
+
 example:
   katgym doctor
   katgym doctor --json
   katgym doctor --cluster auto
+  katgym doctor --model Qwen/Qwen3-0.6B --tokens 20480 --card h100
 """
 
 from __future__ import annotations
@@ -26,12 +30,16 @@ import katgym
 from katgym import console, plugins
 from katgym.cli.options import add_option
 from katgym.cluster.cluster_config import ClusterConfig
-from katgym.errors import InfrastructureError
+from katgym.errors import InfrastructureError, KatgymError, UsageError
 
 if TYPE_CHECKING:
     from katgym.cluster.node_checks import NodeFinding
 
 SMOLLM2_VERSION = "0.1.2"
+_MODEL_DEFAULTS: Mapping[str, int | str] = {"tokens": 16_384, "card": "h100", "cards": 1}
+"""Options that go with --model."""
+_MODEL_COMMAND = "doctor model"
+"""Name under which the trainer registers what answers --model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "check a Ray cluster instead, from each of its nodes: HOST:PORT, auto or local",
         metavar="ADDRESS",
     )
+    add_option(parser, "model", "say what of its training fits a card", metavar="NAME_OR_PATH")
+    add_option(parser, "tokens", "of a card's forest, with --model (16384)", type=int, metavar="N")
+    add_option(parser, "card", "kind of GPU, with --model (h100)", metavar="NAME")
+    add_option(parser, "cards", "how many share it, with --model (1)", type=int, metavar="N")
     add_option(parser, "json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the findings; 0 whatever is missing here, 1 if a cluster has a fault."""
+    if args.model is not None:
+        return _tell_fits(args)
+    for name in _MODEL_DEFAULTS:
+        if (value := getattr(args, name)) is not None:
+            raise UsageError(f"--{name} {value} changes nothing without --model")
     if args.cluster is not None:
         return _check_cluster(args.cluster, is_json=args.json)
     findings = [_find(what, check) for what, check in CHECKS.items()]
@@ -77,6 +94,20 @@ def _print(findings: Sequence[Finding]) -> None:
         header=("works", "what", "found", "how to get it")[:shown],
         wrap=("found",),
     )
+
+
+def _tell_fits(args: argparse.Namespace) -> int:
+    """Have the trainer print what of a model's training fits a card."""
+    if args.cluster is not None:
+        raise UsageError("--model and --cluster are two questions: ask one")
+    if (entry := plugins.commands().get(_MODEL_COMMAND)) is None:
+        raise KatgymError(
+            "--model needs plugin 'katgym.train'; `katgym plugins` says why it is not loaded"
+        )
+    for name, default in _MODEL_DEFAULTS.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
+    return int(entry.load()(args))
 
 
 def _check_cluster(address: str, *, is_json: bool) -> int:

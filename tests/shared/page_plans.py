@@ -18,6 +18,7 @@ HARBOR = NotRun("needs katgym-plugin-harbor, which has a distribution of its own
 FACTORY = NotRun("needs katgym-plugin-swe-factory, which has a distribution of its own")
 GITHUB = NotRun("needs GitHub")
 OPENENV = NotRun("needs katgym-plugin-openenv, whose own tests play its server")
+COUNTED = NotRun("counts steps for minutes; tests/trainer/test_fake_card.py does on a tiny model")
 PART = NotRun("a part of a file, not a whole one")
 
 FIRST_HOUR: Mapping[str, Plans] = {
@@ -290,6 +291,7 @@ GUIDES: Mapping[str, Plans] = {
         ("pip install", GPU),
         ("[model]", Write("lora.toml")),
         ("[[policy.servers]]", PART),
+        ("$ katgym doctor --model", COUNTED),
         (
             "[model]",
             Write(

@@ -48,6 +48,8 @@ every_steps = 2
 num_tasks = 6
 """
 
+RL_ALONE = RL.replace('kind = "rl"', "").replace("stage.", "")
+
 
 def test_memory_of_adapters_is_what_the_guide_computes_by_hand() -> None:
     """P 0.6e9, rank 32, forests of 16,384 tokens: docs/guides/train-lora.md, first row."""
@@ -144,3 +146,32 @@ def test_recorded_rollouts_are_counted_and_shown(
     assert "first rollout of katgym/Arithmetic-v1, task L01-test-" in text
     after = [path for path in sorted(tmp_path.rglob("*")) if path.name != "sft.toml"]
     assert after == before
+
+
+def test_a_card_is_one_of_the_known_and_goes_with_a_dry_run(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rl.toml"
+    file.write_text(f'[model]\npath = "{tiny_folder}"\n{RL_ALONE}')
+    assert main(["train", "rl", str(file), "--card", "h100"]) == 2
+    assert "--card h100" in capsys.readouterr().err
+    assert main(["train", "rl", str(file), "--dry-run", "--card", "h10"]) == 2
+    assert "'h100'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_step_on_a_card_is_predicted(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rl.toml"
+    file.write_text(f'[model]\npath = "{tiny_folder}"\n{RL_ALONE}')
+    command = ["train", "rl", str(file), "--dry-run", "--card", "l40s", "--json"]
+    assert main(command) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    prediction = told["prediction"]
+    assert (prediction["card"], prediction["num_tokens"]) == ("NVIDIA L40S", 8192)
+    assert prediction["fit"]["has_room"] and prediction["fit"]["launches"] > 100
+    settings = ["--set", "train.lora_rank=4", "--set", "train.lora_targets=['nothing']"]
+    assert main([*command, *settings]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["prediction"]["fit"] is None and "nothing" in told["prediction"]["reason"]

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if (args.preset or "").startswith("gpu"):
         logger.warning("preset %s was computed, not run on a GPU", args.preset)
     if args.dry_run:
-        return show_dry_run(config, folder, is_json=args.json)
+        return show_dry_run(config, folder, args)
     with training_imports():
         from katgym_trainer.rl.rl_run import RlRun
     return run_one(RlRun, config, folder, args, RlProgress(console.stderr))
@@ -78,7 +78,7 @@ def _run_stages(raw: Mapping[str, Any], args: argparse.Namespace) -> int:
     config = PipelineConfig.of(raw, name=args.config.name)
     check_models(config.stages[0].config)
     if args.dry_run:
-        return show_dry_run(config, run_folder(args), is_json=args.json)
+        return show_dry_run(config, run_folder(args), args)
     with training_imports():
         from katgym_trainer.runs.pipeline_run import pipeline_run
     text = kept_text(args.config, args.settings)

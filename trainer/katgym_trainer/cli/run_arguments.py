@@ -20,6 +20,7 @@ from katgym.cluster.cluster_config import ClusterConfig, is_placed
 from katgym.errors import MissingDependencyError, UsageError
 from katgym.policies.model_source import check_model
 from katgym_trainer.config.presets import PRESETS
+from katgym_trainer.fake_card.cards import find_card
 
 if TYPE_CHECKING:
     from katgym_trainer.cli.rl_progress import RlProgress
@@ -41,6 +42,8 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "steps", "steps in all, in place of the file's", type=int, metavar="N")
     add_option(parser, "set", "in place of the file's, such as train.seed=1")
     add_option(parser, "dry-run", "first prompt, memory, steps, files")
+    card = "kind of GPU that --dry-run counts a step for (the one that is here)"
+    add_option(parser, "card", card, metavar="NAME")
     add_option(parser, "json")
 
 
@@ -52,6 +55,8 @@ def settings_of(args: argparse.Namespace) -> list[str]:
 
 def run_folder(args: argparse.Namespace) -> Path:
     """Return the run's folder; `UsageError` for options that no run can have."""
+    if args.card is not None and not args.dry_run:
+        raise UsageError(f"--card {args.card} changes nothing without --dry-run")
     if args.steps is not None and args.steps < 1:
         raise UsageError(f"--steps is an int >= 1, got {args.steps!r}")
     folder: Path | None = args.out
@@ -69,7 +74,7 @@ def run_recorded(kind: str, args: argparse.Namespace) -> int:
     )
     check_models(config)
     if args.dry_run:
-        return show_dry_run(config, folder, is_json=args.json)
+        return show_dry_run(config, folder, args)
     with training_imports():
         from katgym_trainer.runs.train_run import TrainRun
     return run_one(TrainRun, config, folder, args, TrainProgress(console.stderr))
@@ -98,14 +103,16 @@ def training_imports() -> Iterator[None]:
 
 
 def show_dry_run(
-    config: RlConfig | TrainRunConfig | PipelineConfig, folder: Path, *, is_json: bool
+    config: RlConfig | TrainRunConfig | PipelineConfig, folder: Path, args: argparse.Namespace
 ) -> int:
     """Print what each stage of a run would do."""
+    if args.card is not None:
+        find_card(args.card)  # raises
     with training_imports():
         from katgym_trainer.dry_run.dry_run import dry_run
 
-    stages = dry_run(config, folder)
-    if is_json:
+    stages = dry_run(config, folder, card=args.card)
+    if args.json:
         console.print_json([dataclasses.asdict(stage) for stage in stages])
         return 0
     for stage in stages:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import AutoTokenizer
 
 from katgym.errors import UsageError
@@ -26,6 +27,7 @@ from katgym.system.sync import run_sync
 from katgym_trainer.config.pipeline_config import PipelineConfig
 from katgym_trainer.config.rl_config import RlConfig
 from katgym_trainer.config.train_run_config import TrainRunConfig
+from katgym_trainer.dry_run.card_prediction import CardPrediction, predict_step
 from katgym_trainer.dry_run.memory import (
     CUDA,
     ModelShape,
@@ -33,6 +35,7 @@ from katgym_trainer.dry_run.memory import (
     policy_memory,
     trainer_memory,
 )
+from katgym_trainer.fake_card.cards import name_of
 from katgym_trainer.rl.curriculum import Curriculum
 from katgym_trainer.rl.held_out import HeldOut
 from katgym_trainer.rl.rl_checks import check_prompts, check_store, first_prompt
@@ -77,6 +80,8 @@ class DryRun:
     """What the trainer's process needs, in bytes, by what for; an estimate."""
     steps: Sequence[str]
     writes: Sequence[str]
+    prediction: CardPrediction | None = None
+    """Of a card's step; None: no card was named, and none that is known is here."""
 
     def lines(self) -> list[str]:
         """Return all of it as lines of text."""
@@ -95,22 +100,33 @@ class DryRun:
             f" {self.device} has {self.device_bytes / _GIB:.1f} GiB: {fits}"
         )
         found += [f"  {size / _GIB:8.3f} GiB  {name}" for name, size in self.memory.items()]
+        if self.prediction is not None:
+            found.append(self.prediction.line())
         found += ["steps:", *(f"  {line}" for line in self.steps)]
         return [*found, "would write:", *(f"  {line}" for line in self.writes)]
 
 
-def dry_run(config: RlConfig | TrainRunConfig | PipelineConfig, folder: Path) -> list[DryRun]:
-    """Return what each stage of a run in a folder would do; `UsageError` for what cannot run."""
-    if not isinstance(config, PipelineConfig):
-        return [_rl(config, folder) if isinstance(config, RlConfig) else _recorded(config, folder)]
-    return [
-        stage
-        for number, each in enumerate(config.stages, 1)
-        for stage in dry_run(each.config, folder / f"{number:02d}-{each.name}")
-    ]
+def dry_run(
+    config: RlConfig | TrainRunConfig | PipelineConfig, folder: Path, *, card: str | None = None
+) -> list[DryRun]:
+    """Return what each stage of a run in a folder would do; `UsageError` for what cannot run.
+
+    card: for which a step is predicted; None: the one that is here, if it is known.
+    """
+    if isinstance(config, PipelineConfig):
+        return [
+            stage
+            for number, each in enumerate(config.stages, 1)
+            for stage in dry_run(each.config, folder / f"{number:02d}-{each.name}", card=card)
+        ]
+    if card is None and torch.cuda.is_available():
+        card = name_of(torch.cuda.get_device_name())
+    if isinstance(config, RlConfig):
+        return [_rl(config, folder, card)]
+    return [_recorded(config, folder, card)]
 
 
-def _rl(config: RlConfig, folder: Path) -> DryRun:
+def _rl(config: RlConfig, folder: Path, card: str | None) -> DryRun:
     check_store(config)
     renderer, rollouts, prompt = load_renderer(config.model), config.rollouts, None
     if not rollouts.store:
@@ -129,10 +145,10 @@ def _rl(config: RlConfig, folder: Path) -> DryRun:
         times, each = 1 + -(-num_steps // every), len(HeldOut(config))
         steps.append(f"{times} evaluations of {each} rollouts, before and every {every} steps")
     writes = ["eval.jsonl: evaluations", "rollouts/: what was played"]
-    return _told("rl", config, config.trainer_config(), folder, prompt, steps, writes)
+    return _told("rl", config, config.trainer_config(), folder, card, prompt, steps, writes)
 
 
-def _recorded(config: TrainRunConfig, folder: Path) -> DryRun:
+def _recorded(config: TrainRunConfig, folder: Path, card: str | None) -> DryRun:
     check_sources(config)
     renderer = load_renderer(config.model)
     sources = [*config.data.teachers, *config.data.rollouts]
@@ -153,7 +169,7 @@ def _recorded(config: TrainRunConfig, folder: Path) -> DryRun:
     ]
     trainer, kind = config.make_trainer_config(num_steps), str(config.kind)
     prompt = _first_learned(config, sources, plans, renderer)
-    return _told(kind, config, trainer, folder, prompt, steps, writes)
+    return _told(kind, config, trainer, folder, card, prompt, steps, writes)
 
 
 def _first_learned(
@@ -194,6 +210,7 @@ def _told(
     config: RlConfig | TrainRunConfig,
     trainer: TrainerConfig,
     folder: Path,
+    card: str | None,
     prompt: Prompt | None,
     steps: Sequence[str],
     writes: Sequence[str],
@@ -205,6 +222,13 @@ def _told(
     device, size = device_memory()
     if device != "CPU":
         memory["CUDA"] = CUDA
+    prediction = None
+    if card is not None:
+        algorithm = config.loop.algorithm if isinstance(config, RlConfig) else "sft"
+        num_cards = 1 if config.cluster is None else max(1, config.cluster.trainer_ranks)
+        prediction = predict_step(
+            config.model.path, algorithm, trainer, card=card, num_cards=num_cards
+        )
     every, most = config.checkpoint.every_steps, config.checkpoint.max_checkpoints
     state = "is there, and would go on" if (folder / "lock.json").exists() else "new"
     return DryRun(
@@ -221,4 +245,5 @@ def _told(
             f"checkpoints/: every {every} steps, the newest {most} kept",
             "model/: the trained weights, with tokenizer",
         ],
+        prediction=prediction,
     )

@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -123,13 +124,13 @@ with FakeCard(find_card("h100")) as card:
     half = dict(dtype=torch.bfloat16, device="cuda")
     a = torch.empty(63, 100, **half, requires_grad=True)
     w = torch.empty(100, 1025, **half)
-    found = {"held": card.live_bytes}
+    found = {"held": card.memory.live_bytes}
     y = a @ w
     found["product"] = dataclasses.asdict(card.counts())
     y.backward(torch.empty(63, 1025, **half))
     assert a.grad.shape == a.shape and a.grad.device == a.device
     del y, w, a
-    found["left"] = card.live_bytes
+    found["left"] = card.memory.live_bytes
     card.clear()
     wide = torch.empty(1, 2**20, dtype=torch.bfloat16, device="cuda").expand(2**10, -1)
     torch.relu(wide)
@@ -144,6 +145,25 @@ with FakeCard(find_card("h100")) as card:
     except RuntimeError as e:
         found["mixed"] = str(e)
 print(json.dumps(found))
+"""
+REHEARSED = """
+import sys
+from katgym_trainer.fake_card.device_guard import load_device_guard
+load_device_guard()
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from katgym_trainer import Trainer, TrainerConfig
+from katgym_trainer.fake_card.cards import find_card
+from katgym_trainer.fake_card.fake_card import FakeCard
+from katgym_trainer.fake_card.rehearsal_peak import compared_peak
+
+path, algorithm = sys.argv[1:]
+config = TrainerConfig(dtype="bfloat16", max_tokens=4000)
+with FakeCard(find_card("h100")):
+    with torch.device("cuda"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
+    with compared_peak(path, algorithm, config, print):
+        Trainer(model.bfloat16().train(), "grpo", args=config).rehearse()
 """
 
 
@@ -217,6 +237,17 @@ def test_a_step_asks_no_more_of_a_card_than_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_what_a_rehearsal_takes_is_told_beside_the_prediction(tmp_path: Path) -> None:
+    make_folder(tmp_path, TINY)
+    told = run_script(REHEARSED, str(tmp_path), "grpo")
+    taken, predicted = (float(n.replace(",", "")) for n in re.findall(r"([\d.,]+) (?:MiB|were)", told))
+    num = 1000 * 128 + 2 * 128 * (2 * 64 + 64) + 3 * 128 * 384  # weights that are matrices
+    assert taken == predicted
+    assert (4 + 2) * num < taken * MIB < 2 * (4 + 2) * num  # masters, gradients and little more
+    assert "could not be predicted: UnknownNameError" in run_script(REHEARSED, str(tmp_path), "grp")
+
+
+@pytest.mark.slow
 def test_steps_of_other_shapes_ask_no_more_than_before(tmp_path: Path) -> None:
     cases: list[tuple[Any, ...]] = []
     for name, (config, shape) in SHAPES.items():
@@ -282,7 +313,7 @@ def test_a_card_has_room_for_tensors_and_cuda() -> None:
     assert not has_room(7 * gib + 1, 10 * gib)
     op = OpCounts(launches=3, bytes_moved=10, operations=4, least_s=0.25)
     counts = StepCounts(
-        peak_bytes=8 * gib, held_bytes=0, ops={"mm": op, "mul": op}, waits={"item": 5},
+        peak_bytes=8 * gib, begun_bytes=0, held_bytes=0, ops={"mm": op, "mul": op}, waits={"item": 5},
         attention_s=1, received_bytes=6,
     )  # fmt: skip
     assert ModelFit.of("all", counts, 10 * gib) == ModelFit(
@@ -345,10 +376,10 @@ def tiny_step(folder: Path, algorithm: str, settings: Mapping[str, Any]) -> Step
     )
 
 
-def run_script(code: str) -> str:
+def run_script(code: str, *arguments: str) -> str:
     """Return what a script prints that has a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True, text=True, timeout=600, env=own_environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -5,14 +5,13 @@ Not here: how a step is counted (`fake_card/`).
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from katgym_trainer.fake_card.cards import find_card
 from katgym_trainer.fake_card.model_fit import ModelFit
 from katgym_trainer.fake_card.step_counts import StepCounts
 from katgym_trainer.fake_card.step_process import count_steps
-from katgym_trainer.fake_card.step_request import StepRequest
+from katgym_trainer.fake_card.step_request import StepRequest, countable
 from katgym_trainer.trainer_config import TrainerConfig
 
 _GIB = 2**30
@@ -53,14 +52,11 @@ class CardPrediction:
 def predict_step(
     model: str, algorithm: str, config: TrainerConfig, *, card: str, num_cards: int = 1
 ) -> CardPrediction:
-    """Return the prediction of a trainer's step on one full forest.
-
-    Layers are counted as they are, not compiled; log-probs are cached in memory alone.
-    """
+    """Return the prediction of a trainer's step on one full forest."""
     found = find_card(card)
-    config = dataclasses.replace(config, should_compile=False, logprob_cache_folder=None)
+    settings = countable(config).to_json()
     request = StepRequest.of_tokens(
-        model, config.max_tokens, algorithm=algorithm, settings=config.to_json(), card=card,
+        model, config.max_tokens, algorithm=algorithm, settings=settings, card=card,
         num_cards=num_cards,
     )  # fmt: skip
     (counts,) = count_steps([request])

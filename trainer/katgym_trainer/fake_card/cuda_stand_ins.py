@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from katgym_trainer.fake_card.card_memory import CardMemory
 from katgym_trainer.fake_card.cards import Card
 
 
@@ -56,18 +57,13 @@ def replaced(replacements: Iterator[tuple[Any, str, Any]]) -> Iterator[None]:
 
 
 def cuda_stand_ins(
-    card: Card, num: int, *, live_bytes: Callable[[], int], set_size: Callable[[Any, int], None]
+    card: Card, num: int, memory: CardMemory
 ) -> contextlib.AbstractContextManager[None]:
-    """Have cards stand in for what `torch.cuda` would ask a driver for.
-
-    live_bytes: memory that is taken. set_size: told of a storage that takes another size.
-    """
-    return replaced(_list_stand_ins(card, num, live_bytes, set_size))
+    """Have cards stand in for what `torch.cuda` would ask a driver for; memory: of the first."""
+    return replaced(_list_stand_ins(card, num, memory))
 
 
-def _list_stand_ins(
-    card: Card, num: int, live_bytes: Callable[[], int], set_size: Callable[[Any, int], None]
-) -> Iterator[tuple[Any, str, Any]]:
+def _list_stand_ins(card: Card, num: int, memory: CardMemory) -> Iterator[tuple[Any, str, Any]]:
     cuda = torch.cuda
     major, minor = card.capability
     properties = types.SimpleNamespace(
@@ -78,7 +74,7 @@ def _list_stand_ins(
         total_memory=card.memory_bytes,
         warp_size=32,
     )
-    memory = card.memory_bytes
+    size = card.memory_bytes
     answers: dict[str, Callable[..., Any]] = {
         "current_device": lambda: 0,
         "_exchange_device": lambda index: 0,
@@ -89,7 +85,10 @@ def _list_stand_ins(
         "get_device_properties": lambda *_: properties,
         "get_rng_state": lambda *_: torch.get_rng_state(),
         "is_available": _is_asked_by_katgym,
-        "mem_get_info": lambda *_: (memory - live_bytes(), memory),
+        "max_memory_allocated": lambda *_: memory.peak_bytes,
+        "mem_get_info": lambda *_: (size - memory.live_bytes, size),
+        "memory_allocated": lambda *_: memory.live_bytes,
+        "reset_peak_memory_stats": lambda *_: memory.begin(),
         "set_device": lambda *_: None,
         "set_rng_state": lambda *_: None,
         "stream": lambda _: contextlib.nullcontext(),
@@ -103,7 +102,7 @@ def _list_stand_ins(
     for name, answer in answers.items():
         yield cuda, name, answer
     yield torch.accelerator, "current_stream", lambda *_: Stream()
-    yield torch.UntypedStorage, "resize_", _resizing(torch.UntypedStorage.resize_, set_size)
+    yield torch.UntypedStorage, "resize_", _resizing(torch.UntypedStorage.resize_, memory)
     yield torch.nn.Module, "_apply", _applying(torch.nn.Module._apply)
     yield concurrent.futures.ThreadPoolExecutor, "submit", _run_at_once
 
@@ -113,12 +112,12 @@ def _is_asked_by_katgym() -> bool:
     return str(sys._getframe(1).f_globals.get("__name__", "")).startswith("katgym")
 
 
-def _resizing(real: Callable[..., Any], set_size: Callable[[Any, int], None]) -> Callable[..., Any]:
+def _resizing(real: Callable[..., Any], memory: CardMemory) -> Callable[..., Any]:
     """Return `resize_` of storages; FSDP gives a layer's memory back by making it empty."""
 
     def resize(storage: Any, size: int) -> Any:
         found = real(storage, size)
-        set_size(storage, size)
+        memory.set_size(storage, size)
         return found
 
     return resize

@@ -11,8 +11,8 @@ what its bytes or its operations take at the card's rates, the longer one; nothi
 devices that do not match, ops without a rule for CUDA, what fails under checkpointing and in the
 backward. Not found: wrong values, and the time that an op takes above its least one.
 `torch.compile` refuses such a mode.
-Not here: launches of Triton kernels (`triton_launches.py`), what Python asks of `torch.cuda`
-(`cuda_stand_ins.py`).
+Not here: launches of Triton kernels (`triton_launches.py`), memory (`card_memory.py`), what Python
+asks of `torch.cuda` (`cuda_stand_ins.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ import collections
 import contextlib
 import logging
 import math
-import sys
-import weakref
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any
@@ -35,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from katgym_trainer.fake_card.card_memory import CardMemory, place
 from katgym_trainer.fake_card.cards import Card
 from katgym_trainer.fake_card.cuda_stand_ins import cuda_stand_ins
 from katgym_trainer.fake_card.step_counts import OpCounts, StepCounts
@@ -43,8 +42,6 @@ from katgym_trainer.fake_card.triton_launches import counted_launches
 _aten = torch.ops.aten
 _LAUNCH_S = 2e-6
 """Least seconds of any op: the start of a kernel."""
-_ALIGNMENT = 512
-"""Bytes that the allocator rounds sizes up to."""
 _HALF = (torch.bfloat16, torch.float16)
 _NO_LAUNCH = {
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach",
@@ -71,11 +68,8 @@ class FakeCard(TorchDispatchMode):
         """num: cards, of which this process has the first; the others are not there at all."""
         super().__init__()  # type: ignore[no-untyped-call]  # torch
         self.card, self.num = card, num
-        self.live_bytes = self.peak_bytes = 0
-        self._peak_at = ""
+        self.memory = CardMemory()
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self._sizes: dict[int, int] = {}
-        """Storage -> bytes that it takes."""
         self._ops: dict[str, OpCounts] = {}
         self._waits: collections.Counter[str] = collections.Counter()
         self._copies: collections.Counter[str] = collections.Counter()
@@ -87,14 +81,7 @@ class FakeCard(TorchDispatchMode):
         logger.setLevel(logging.CRITICAL)  # it logs what it raises
         with contextlib.ExitStack() as stack:
             stack.callback(logger.setLevel, level)
-            stack.enter_context(
-                cuda_stand_ins(
-                    self.card,
-                    self.num,
-                    live_bytes=lambda: self.live_bytes,
-                    set_size=self._set_size,
-                )
-            )
+            stack.enter_context(cuda_stand_ins(self.card, self.num, self.memory))
             stack.enter_context(counted_launches(self.card, self._count_kernel))
             stack.enter_context(self._fake)
             super().__enter__()  # type: ignore[no-untyped-call]  # torch
@@ -113,14 +100,15 @@ class FakeCard(TorchDispatchMode):
     def clear(self) -> None:
         """Forget what was counted; tensors stay where they are."""
         self._ops, self._waits, self._copies = {}, collections.Counter(), collections.Counter()
-        self.peak_bytes, self._peak_at = self.live_bytes, ""
+        self.memory.begin()
 
     def counts(self) -> StepCounts:
         """Return what was counted since it was cleared."""
         return StepCounts(
-            peak_bytes=self.peak_bytes,
-            held_bytes=self.live_bytes,
-            peak_at=self._peak_at,
+            peak_bytes=self.memory.peak_bytes,
+            begun_bytes=self.memory.begun_bytes,
+            held_bytes=self.memory.live_bytes,
+            peak_at=self.memory.peak_at,
             ops=dict(self._ops),
             waits=dict(self._waits),
             copies=dict(self._copies),
@@ -152,34 +140,11 @@ class FakeCard(TorchDispatchMode):
         out = func(*args, **kwargs)
         outs = [leaf for leaf in tree_leaves(out) if isinstance(leaf, FakeTensor)]
         for tensor in outs:
-            self._hold(tensor)
+            if tensor.device.type == "cuda":
+                self.memory.hold(tensor)
         if outs or func._schema.is_mutable:
             self._count(func, args, kwargs, fakes, outs or fakes, out)
         return out
-
-    def _hold(self, tensor: FakeTensor) -> None:
-        """Take memory for a tensor's storage, until that is gone."""
-        if tensor.device.type != "cuda":
-            return
-        storage = tensor.untyped_storage()
-        if (key := storage._cdata) not in self._sizes:
-            self._sizes[key] = size = -(-storage.nbytes() // _ALIGNMENT) * _ALIGNMENT
-            self._take(size)
-            weakref.finalize(storage, self._drop, key)
-
-    def _drop(self, key: int) -> None:
-        self.live_bytes -= self._sizes.pop(key, 0)
-
-    def _take(self, size: int) -> None:
-        self.live_bytes += size
-        if self.live_bytes > self.peak_bytes:
-            self.peak_bytes, self._peak_at = self.live_bytes, place()
-
-    def _set_size(self, storage: Any, size: int) -> None:
-        """Tell that a storage takes another size, if it is on the card."""
-        if (key := storage._cdata) in self._sizes:
-            self._take(size - self._sizes[key])
-            self._sizes[key] = size
 
     def _count(
         self,
@@ -223,18 +188,6 @@ def _extent(tensor: Tensor) -> int:
     """Return the bytes that reading a tensor touches: broadcast dimensions count once."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     return math.prod(size if stride else 1 for size, stride in sizes) * tensor.element_size()
-
-
-def place() -> str:
-    """Return the two innermost lines of katgym that run; "autograd" if none does."""
-    found: list[str] = []
-    frame: Any = sys._getframe(1)
-    while frame is not None and len(found) < 2:
-        name = frame.f_globals.get("__name__", "")
-        if name.startswith("katgym") and ".fake_card." not in name:
-            found.append(f"{name}:{frame.f_lineno}")
-        frame = frame.f_back
-    return " < ".join(found) or "autograd"
 
 
 def _name(packet: Any) -> str:

@@ -34,14 +34,17 @@ class StepCounts:
     """One step on one card.
 
     Example:
-        StepCounts(peak_bytes=49_557_000_000, held_bytes=8_343_000_000, ops={"mm": OpCounts(...)},
+        StepCounts(peak_bytes=49_557_000_000, begun_bytes=8_343_000_000,
+                   held_bytes=8_343_000_000, ops={"mm": OpCounts(...)},
                    waits={"item katgym_trainer.trainer:360": 1}, copies={}, attention_s=0.13)
     """
 
     peak_bytes: int
     """Most memory that tensors took; not what CUDA itself and gaps between tensors take."""
+    begun_bytes: int
+    """Memory that was taken when it began."""
     held_bytes: int
-    """Memory that was taken when it was counted: weights, masters, moments."""
+    """Memory that was taken when it ended: weights, masters, moments."""
     peak_at: str = ""
     """Where the peak was."""
     ops: Mapping[str, OpCounts] = field(default_factory=dict)

@@ -9,6 +9,7 @@ A guard for CUDA and replaced parts of torch stay out of the caller's process. N
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -19,7 +20,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from katgym.errors import InfrastructureError, KatgymError
 from katgym_trainer.fake_card.device_guard import load_device_guard
@@ -40,14 +41,15 @@ class StepFailure:
     error: str
 
 
-def count_steps(requests: Sequence[StepRequest]) -> Iterator[StepCounts | StepFailure]:
-    """Yield the counts of each step as soon as they are there.
+@contextlib.contextmanager
+def counting(
+    requests: Sequence[StepRequest],
+) -> Iterator[Iterator[StepCounts | StepFailure]]:
+    """Have a process count steps within; give the counts of each as soon as they are there.
 
-    Raises `InfrastructureError` if the process ends before.
+    The counts raise `InfrastructureError` if the process ends before.
     """
     environment = {name: v for name, v in os.environ.items() if name != "TRITON_INTERPRET"}
-    text = json.dumps([dataclasses.asdict(request) for request in requests])
-    num = 0
     with (
         tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
         subprocess.Popen(
@@ -59,22 +61,37 @@ def count_steps(requests: Sequence[StepRequest]) -> Iterator[StepCounts | StepFa
             text=True,
         ) as process,
     ):
-        assert process.stdin is not None and process.stdout is not None  # they are pipes
+        assert process.stdin is not None  # it is a pipe
+        with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+            json.dump([dataclasses.asdict(request) for request in requests], stream)
         try:
-            process.stdin.write(text)
-            process.stdin.close()
-            for num, line in enumerate(process.stdout, 1):  # noqa: B007 - told at the end
-                found = json.loads(line)
-                yield StepFailure(**found) if "error" in found else StepCounts.of(found)
+            yield _read_counts(process, len(requests), errors)
         finally:
             process.kill()
-        process.wait()
-        if num < len(requests):
-            errors.seek(0)
-            raise InfrastructureError(
-                f"the process that counts steps ended after {num} of {len(requests)}, exit code"
-                f" {process.returncode}:\n{errors.read()[-2000:]}"
-            )
+
+
+def _read_counts(
+    process: subprocess.Popen[str], num_requests: int, errors: IO[str]
+) -> Iterator[StepCounts | StepFailure]:
+    assert process.stdout is not None  # it is a pipe
+    num = 0
+    for line in process.stdout:
+        num += 1
+        found = json.loads(line)
+        yield StepFailure(**found) if "error" in found else StepCounts.of(found)
+    process.wait()
+    if num < num_requests:
+        errors.seek(0)
+        raise InfrastructureError(
+            f"the process that counts steps ended after {num} of {num_requests}, exit code"
+            f" {process.returncode}:\n{errors.read()[-2000:]}"
+        )
+
+
+def count_steps(requests: Sequence[StepRequest]) -> Iterator[StepCounts | StepFailure]:
+    """Yield the counts of each step as soon as they are there; see `counting`."""
+    with counting(requests) as found:
+        yield from found
 
 
 def main() -> None:

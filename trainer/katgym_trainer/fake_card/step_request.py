@@ -6,12 +6,16 @@ step (`trained_step.py`).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from katgym.errors import UsageError
 from katgym_trainer.fake_card.cards import find_card
+
+if TYPE_CHECKING:
+    from katgym_trainer.trainer_config import TrainerConfig
 
 _ANSWERS = 16
 
@@ -40,7 +44,8 @@ class StepRequest:
     num_cards: int = 1
     """Each has rows like these, and a piece of the model."""
     num_steps: int = 2
-    """Steps, of which the last is counted; with the first the optimizer's state is made."""
+    """Steps, of which the last is counted; with the first the optimizer's state is made. 0: what
+    the trainer's making and its rehearsal take is counted; it has no rows."""
 
     def __post_init__(self) -> None:
         find_card(self.card)  # raises
@@ -69,3 +74,11 @@ class StepRequest:
             settings=settings,
             **more,
         )
+
+
+def countable(config: TrainerConfig) -> TrainerConfig:
+    """Return settings with which a step can be counted.
+
+    Layers are not compiled; log-probs are cached in memory alone.
+    """
+    return dataclasses.replace(config, should_compile=False, logprob_cache_folder=None)

@@ -67,7 +67,7 @@ def make_rows(request: StepRequest, vocabulary: int, *, card: int = 0) -> list[R
 
 
 def count_step(request: StepRequest) -> StepCounts:
-    """Return what a request's last step asks of the card.
+    """Return what a request's last step asks of the card, or its rehearsal.
 
     Raises what a step would, and `UsageError` for a model that is not there.
     """
@@ -79,17 +79,20 @@ def count_step(request: StepRequest) -> StepCounts:
     everyone = [row for card in range(num) for row in make_rows(request, vocabulary, card=card)]
     with FakeCard(find_card(request.card), num=num) as fake, _ranks(num) as ranks:
         model = _make_model(config, DTYPES[settings.dtype])
+        fake.clear()
         trainer = Trainer(model, request.algorithm, args=settings, ranks=ranks)
+        if not request.num_steps:
+            trainer.rehearse()
         for _ in range(request.num_steps):
             gc.collect()  # what a cycle holds would count
             fake.clear()
             trainer.step_rows(everyone)
         counts = fake.counts()
         trainer.close()
-    pairs = sum(
-        forest.stats.num_pairs
-        for forest in pack(rows, max_tokens=settings.max_tokens, should_split=settings.should_split)
-    )
+    if not rows:
+        return counts
+    limits: Any = {"max_tokens": settings.max_tokens, "should_split": settings.should_split}
+    pairs = sum(forest.stats.num_pairs for forest in pack(rows, **limits))
     forwards = 2 if settings.should_checkpoint_activations else 1
     operations = pairs * _operations_per_pair(config, forwards)
     return dataclasses.replace(

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from katgym.errors import MissingDependencyError, UsageError
 from katgym_trainer.config.run_config import RunConfig
+from katgym_trainer.fake_card.rehearsal_peak import compared_peak
 from katgym_trainer.ranks.ranks import ALONE, Ranks, explain_lost_ranks
 from katgym_trainer.runs.model_loading import NO_FROZEN_MODELS, FrozenModels, load_model
 from katgym_trainer.runs.process.freed_memory import keep_freed_memory
@@ -192,20 +193,28 @@ class TrainingRun(abc.ABC, Generic[C, R]):
         *,
         frozen: FrozenModels = NO_FROZEN_MODELS,
     ) -> None:
-        """Make the trainer; `UsageError` for a model that cannot be trained like this."""
+        """Make the trainer; `UsageError` for a model that cannot be trained like this.
+
+        On a card, the memory that its rehearsal takes is told beside the prediction; of several
+        ranks each holds a piece, which is not compared.
+        """
+        path = self.config.model.path
         try:
-            self.trainer = Trainer(
-                self.loaded.model,
-                algorithm,
-                args=make_config(),
-                tokenizer=self.loaded.tokenizer,
-                reference=frozen.reference,
-                teachers=frozen.teachers,
-                ranks=self.ranks,
-            )
-            self.trainer.rehearse()
+            config = make_config()
+            with contextlib.ExitStack() as stack:
+                if self.ranks.num == 1:
+                    stack.enter_context(compared_peak(path, algorithm, config, self.observer.say))
+                self.trainer = Trainer(
+                    self.loaded.model,
+                    algorithm,
+                    args=config,
+                    tokenizer=self.loaded.tokenizer,
+                    reference=frozen.reference,
+                    teachers=frozen.teachers,
+                    ranks=self.ranks,
+                )
+                self.trainer.rehearse()
         except ValueError as e:
-            path = self.config.model.path
             raise UsageError(f"{path!r} cannot be trained like this: {e}") from e
 
     def restore(self) -> Mapping[str, Any] | None:

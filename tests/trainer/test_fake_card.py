@@ -1,27 +1,19 @@
 """A card that is not there: ops are counted as worked out by hand, steps ask no more than before.
 
-Counts of steps are upper bounds, so a change that asks for less passes; it lowers them here.
+Not here: the steps that the gate counts (`tests/proofs/test_card.py`).
 """
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import os
-import random
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import model_families
 import pytest
-import transformers
-from families import FAMILIES
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from counted_steps import FIGURES, check, find_excess, list_all, read_table, tiny, write_shape
 
 from katgym.cli.main import main
 from katgym.errors import UnknownNameError, UsageError
@@ -34,84 +26,6 @@ from katgym_trainer.fake_card.step_request import StepRequest
 from katgym_trainer.fake_card.trained_step import make_rows
 
 MIB = 2**20
-ROWS = "grpo n=16 prompt 4k answers 1k"
-SMALL = {
-    "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
-    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
-}  # fmt: skip
-"""Qwen3-0.6B's."""
-TINY = {
-    "vocab_size": 1000, "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
-}  # fmt: skip
-SMALL_BOUNDS = (6866, 832_364, 47_262, 10, 27)
-"""Launches, MB moved, peak in MiB, waits, copies of a step of Qwen3-0.6B's shape."""
-CHECKPOINTED, LORA = {"should_checkpoint_activations": True}, {"lora_rank": 4}
-TINY_BOUNDS: list[tuple[Any, ...]] = [
-    ("sft", {}, 394, 239, 20, 9, 27),
-    ("reinforce", {}, 395, 239, 20, 9, 27),
-    ("rloo", {}, 395, 239, 20, 9, 27),
-    ("grpo", {}, 426, 239, 20, 10, 27),
-    ("dr_grpo", {"loss": {"max_completion_tokens": 100}}, 428, 239, 20, 10, 27),
-    ("dapo", {}, 426, 239, 20, 10, 27),
-    ("gspo", {}, 438, 240, 20, 10, 27),
-    ("gspo_token", {}, 438, 240, 20, 10, 27),
-    ("reinforce_plus_plus", {}, 426, 239, 20, 10, 27),
-    ("reinforce_plus_plus_baseline", {}, 426, 239, 20, 10, 27),
-    ("cispo", {}, 403, 239, 20, 10, 27),
-    ("ppo", {}, 426, 239, 20, 10, 27),
-    ("grpo", CHECKPOINTED, 480, 278, 17, 10, 27),
-    ("grpo", LORA, 451, 228, 17, 10, 27),
-    ("grpo", LORA | CHECKPOINTED, 557, 312, 14, 10, 27),
-]
-"""Algorithm, settings; then as above, of a first step of a model of one layer. DPO is not here:
-the sizes of its tensors are values."""
-SHAPES: dict[str, tuple[str, dict[str, int]]] = {
-    "small": ("Qwen3Config", SMALL),
-    "8b": ("Qwen3Config", {
-        "vocab_size": 151_936, "hidden_size": 4096, "intermediate_size": 12_288,
-        "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 128, "tie_word_embeddings": False,
-    }),
-    "gemma": ("Gemma3TextConfig", {
-        "vocab_size": 262_144, "hidden_size": 1152, "intermediate_size": 6912,
-        "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1,
-        "head_dim": 256, "sliding_window": 512,
-    }),
-    "moe": ("Qwen3MoeConfig", {
-        "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 6144,
-        "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
-        "num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 4,
-        "head_dim": 128, "tie_word_embeddings": False,
-    }),
-    "oss": ("GptOssConfig", {
-        "vocab_size": 201_088, "hidden_size": 2880, "intermediate_size": 2880,
-        "num_local_experts": 32, "num_experts_per_tok": 4, "num_hidden_layers": 4,
-        "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
-        "sliding_window": 128, "tie_word_embeddings": False,
-    }),
-    "hybrid": ("Qwen3_5TextConfig", {
-        "vocab_size": 248_320, "hidden_size": 1024, "intermediate_size": 3584,
-        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
-        "head_dim": 256, "linear_num_key_heads": 16, "linear_num_value_heads": 16,
-    }),
-}  # fmt: skip
-"""Qwen3-0.6B and 8B, Gemma 3 1B; four layers each of Qwen3-MoE, gpt-oss and Qwen3.5."""
-SHAPE_BOUNDS: list[tuple[Any, ...]] = [
-    ("small", CHECKPOINTED, 1, 8378, 1_019_903, 11_906, 10, 27),
-    ("small", {"lora_rank": 16}, 1, 8448, 939_725, 34_826, 10, 27),
-    ("small", {}, 8, 6537, 834_889, 40_502, 10, 27),
-    ("8b", {"lora_rank": 16, **CHECKPOINTED}, 1, 13_522, 4_356_113, 27_794, 10, 27),
-    ("gemma", CHECKPOINTED, 1, 10_860, 1_129_684, 19_161, 10, 51),
-    ("moe", CHECKPOINTED, 1, 2304, 597_250, 55_740, 10, 27),
-    ("oss", CHECKPOINTED, 1, 2594, 853_864, 78_325, 10, 41),
-    ("hybrid", CHECKPOINTED, 1, 26_445, 977_978, 11_054, 11, 56),
-]
-"""Shape, settings, cards; then as above."""
-FAMILY_NAMES = """
-afmoe gemma2 gemma3_text glm4 gpt_oss lfm2 llama llama4_text mamba2 mistral olmo2 phi3 qwen2
-qwen3_5_text qwen3_moe
-""".split()  # noqa: SIM905 - as `model_families` has it
 BY_HAND = """
 import dataclasses, json, sys
 from katgym_trainer.fake_card.device_guard import load_device_guard
@@ -161,9 +75,10 @@ path, algorithm = sys.argv[1:]
 config = TrainerConfig(dtype="bfloat16", max_tokens=4000)
 with FakeCard(find_card("h100")):
     with torch.device("cuda"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path))
+        shape = AutoConfig.from_pretrained(path)
+        model = AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16)
     with compared_peak(path, algorithm, config, print):
-        Trainer(model.bfloat16().train(), "grpo", args=config).rehearse()
+        Trainer(model.train(), "grpo", args=config).rehearse()
 """
 
 
@@ -218,72 +133,61 @@ def test_a_group_of_rows_has_the_tokens_that_are_asked_for() -> None:
     assert rows[0].token_ids[0] != others[0].token_ids[0]
 
 
-def test_a_step_asks_no_more_of_a_card_than_before(tmp_path: Path) -> None:
-    make_folder(tmp_path / "small", SMALL)
-    make_folder(tmp_path / "tiny", TINY)
-    cases: list[tuple[Any, ...]] = [("0.6b", step_of_a_group(tmp_path / "small"), *SMALL_BOUNDS)]
-    for algorithm, settings, *bounds in TINY_BOUNDS:
-        request = tiny_step(tmp_path / "tiny", algorithm, settings)
-        cases.append((f"tiny {algorithm} {settings}", request, *bounds))
-    assert {algorithm for algorithm, *_ in TINY_BOUNDS} == {*ALGORITHMS} - {"dpo"}
-    nowhere = StepRequest.of_tokens(str(tmp_path / "nowhere"), 100)
-    unknown = tiny_step(tmp_path / "tiny", "grpo", {"lora_rnak": 4})
-    requests = [request for _, request, *_ in cases]
-    *found, no_model, no_setting = count_steps([*requests, nowhere, unknown])
-    assert find_excess(cases, found) == []
+@pytest.mark.slow
+def test_what_a_rehearsal_takes_is_told_beside_the_prediction(tmp_path: Path) -> None:
+    model = write_shape(tmp_path, "tiny")
+    told = run_script(REHEARSED, model, "grpo")
+    taken, predicted = (
+        float(n.replace(",", "")) for n in re.findall(r"([\d.,]+) (?:MiB|were)", told)
+    )
+    num = 1000 * 128 + 2 * 128 * (2 * 64 + 64) + 3 * 128 * 384  # weights that are matrices
+    assert taken == predicted
+    assert (4 + 2) * num < taken * MIB < 2 * (4 + 2) * num  # masters, gradients and little more
+    assert "could not be predicted: UnknownNameError" in run_script(REHEARSED, model, "grp")
+
+
+def test_a_model_or_a_setting_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    model = write_shape(tmp_path, "tiny")
+    requests = [tiny(str(tmp_path / "nowhere")), tiny(model, lora_rnak=4)]
+    no_model, no_setting = count_steps(requests)
     assert isinstance(no_model, StepFailure) and isinstance(no_setting, StepFailure)
     assert no_model.kind == "UsageError" and "nowhere" in no_model.error
     assert no_setting.kind == "UnknownNameError" and "lora_rank" in no_setting.error
 
 
-@pytest.mark.slow
-def test_what_a_rehearsal_takes_is_told_beside_the_prediction(tmp_path: Path) -> None:
-    make_folder(tmp_path, TINY)
-    told = run_script(REHEARSED, str(tmp_path), "grpo")
-    taken, predicted = (float(n.replace(",", "")) for n in re.findall(r"([\d.,]+) (?:MiB|were)", told))
-    num = 1000 * 128 + 2 * 128 * (2 * 64 + 64) + 3 * 128 * 384  # weights that are matrices
-    assert taken == predicted
-    assert (4 + 2) * num < taken * MIB < 2 * (4 + 2) * num  # masters, gradients and little more
-    assert "could not be predicted: UnknownNameError" in run_script(REHEARSED, str(tmp_path), "grp")
+def test_a_step_that_asks_more_than_its_row_is_told() -> None:
+    row = {"subject": "tiny grpo", **dict.fromkeys(FIGURES, "100")}
+    assert find_excess(row, {"tiny grpo": row}) == []
+    more, few = ({**row, "waits": waits} for waits in ("101", "89"))
+    assert find_excess(more, {"tiny grpo": row}) == ["tiny grpo: waits 101, its row says 100"]
+    assert find_excess(few, {"tiny grpo": row}) == ["tiny grpo: waits 89, its row says 100"]
+    assert "no row" in find_excess({**row, "subject": "new"}, {"tiny grpo": row})[0]
+
+
+def test_the_table_has_a_row_for_every_algorithm_and_subject(tmp_path: Path) -> None:
+    assert [*dict(list_all(tmp_path))] == [*read_table()]
+    told = {name.removeprefix("tiny ") for name in read_table() if name.startswith("tiny ")}
+    assert told >= {*ALGORITHMS} - {"dpo"}
 
 
 @pytest.mark.slow
-def test_steps_of_other_shapes_ask_no_more_than_before(tmp_path: Path) -> None:
-    cases: list[tuple[Any, ...]] = []
-    for name, (config, shape) in SHAPES.items():
-        make_folder(tmp_path / name, shape, config)
-    for name, settings, num_cards, *bounds in SHAPE_BOUNDS:
-        request = step_of_a_group(tmp_path / name, **settings)
-        request = dataclasses.replace(request, num_cards=num_cards)
-        cases.append((f"{name} {settings} on {num_cards}", request, *bounds))
-    found = [*count_steps([request for _, request, *_ in cases])]
-    assert find_excess(cases, found) == []
-
-
-@pytest.mark.slow
-def test_families_train_on_a_card_in_bfloat16(tmp_path: Path) -> None:
-    requests = {}
-    for name in FAMILY_NAMES:
-        config_class = CONFIG_MAPPING[name]
-        known = {*inspect.signature(config_class.__init__).parameters, *config_class().to_dict()}
-        shape = {k: v for k, v in model_families.SMALL.items() if k in known}
-        config_class(**shape | model_families.MORE.get(name, {})).save_pretrained(tmp_path / name)
-        for settings in ({}, CHECKPOINTED, {"should_split": True, "max_tokens": 300}):
-            requests[f"{name} {settings}"] = tiny_step(tmp_path / name, "sft", settings)
-    failures = [
-        f"{title}: {found.kind}: {found.error}"
-        for title, found in zip(requests, count_steps([*requests.values()]), strict=True)
-        if isinstance(found, StepFailure)
-    ]
-    assert failures == []
+def test_all_subjects_ask_no_more_of_a_card_than_before(tmp_path: Path) -> None:
+    assert check(dict(list_all(tmp_path))) == []
 
 
 @pytest.mark.slow
 def test_doctor_says_what_of_a_model_fits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_folder(tmp_path / "tiny", TINY)
-    command = ["doctor", "--model", str(tmp_path / "tiny"), "--tokens", "2000", "--cards", "2"]
+    command = [
+        "doctor",
+        "--model",
+        write_shape(tmp_path, "tiny"),
+        "--tokens",
+        "2000",
+        "--cards",
+        "2",
+    ]
     assert main([*command, "--json"]) == 0
     fits = json.loads(capsys.readouterr().out)
     assert [fit["setting"] for fit in fits] == [*SETTINGS]
@@ -313,67 +217,13 @@ def test_a_card_has_room_for_tensors_and_cuda() -> None:
     assert not has_room(7 * gib + 1, 10 * gib)
     op = OpCounts(launches=3, bytes_moved=10, operations=4, least_s=0.25)
     counts = StepCounts(
-        peak_bytes=8 * gib, begun_bytes=0, held_bytes=0, ops={"mm": op, "mul": op}, waits={"item": 5},
-        attention_s=1, received_bytes=6,
+        peak_bytes=8 * gib, begun_bytes=0, held_bytes=0, ops={"mm": op, "mul": op},
+        waits={"item": 5}, attention_s=1, received_bytes=6,
     )  # fmt: skip
     assert ModelFit.of("all", counts, 10 * gib) == ModelFit(
         setting="all", has_room=False, peak_bytes=8 * gib, least_s=1.5, bytes_moved=20,
         received_bytes=6, launches=6, num_waits=5,
     )  # fmt: skip
-
-
-def find_excess(
-    cases: Sequence[tuple[Any, ...]], counted: Sequence[StepCounts | StepFailure]
-) -> list[str]:
-    """Return what steps ask for above the bounds, or below half of them: those are to be lowered.
-
-    cases: name, request, then bounds of launches, MB moved, peak in MiB, waits, copies.
-    """
-    found = []
-    for (name, _, *bounds), counts in zip(cases, counted, strict=True):
-        if isinstance(counts, StepFailure):
-            found.append(f"{name}: {counts.kind}: {counts.error}")
-            continue
-        values = (
-            counts.launches, counts.total.bytes_moved / 1e6, counts.peak_bytes / MIB,
-            counts.num_waits, counts.num_copies,
-        )  # fmt: skip
-        if not all(most / 2 <= value <= most for value, most in zip(values, bounds, strict=True)):
-            found.append(f"{name}: {tuple(round(v, 1) for v in values)}, bounds {tuple(bounds)}")
-    return found
-
-
-def make_folder(folder: Path, shape: Mapping[str, int], config: str = "Qwen3Config") -> None:
-    """Write the configuration of a model, without weights."""
-    made = getattr(transformers, config)(
-        **{"max_position_embeddings": 65_536, "tie_word_embeddings": True, **shape}
-    )
-    made.save_pretrained(folder)
-
-
-def step_of_a_group(folder: Path, **settings: Any) -> StepRequest:
-    """Return a step on 16 answers of about 1k to a prompt of 4k."""
-    (family,) = (each for each in FAMILIES if each.name == ROWS)
-    lengths = family.make(random.Random(0)).row_lengths()
-    return StepRequest(
-        model=str(folder),
-        prompt_tokens=4096,
-        answer_tokens=tuple(length - 4096 for length in lengths),
-        settings={"dtype": "bfloat16", "max_tokens": 40_000, **settings},
-    )
-
-
-def tiny_step(folder: Path, algorithm: str, settings: Mapping[str, Any]) -> StepRequest:
-    """Return a first step on 16 answers to a prompt of 256, in groups of 4."""
-    return StepRequest(
-        model=str(folder),
-        prompt_tokens=256,
-        answer_tokens=(60, 70) * 8,
-        group_size=4,
-        algorithm=algorithm,
-        settings={"dtype": "bfloat16", "max_tokens": 4000, **settings},
-        num_steps=1,
-    )
 
 
 def run_script(code: str, *arguments: str) -> str:

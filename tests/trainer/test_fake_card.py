@@ -49,6 +49,15 @@ with FakeCard(find_card("h100")) as card:
     wide = torch.empty(1, 2**20, dtype=torch.bfloat16, device="cuda").expand(2**10, -1)
     torch.relu(wide)
     found["wide"] = dataclasses.asdict(card.counts())
+    table = torch.empty(1000, 64, **half)
+    rows = torch.empty(3, 64, **half)
+    places = torch.empty(3, dtype=torch.int64, device="cuda")
+    card.clear()
+    torch.nn.functional.embedding(places, table)
+    table.index_add_(0, places, rows)
+    table.index_put_((places,), rows)
+    table.copy_(torch.zeros_like(table))
+    found["indexed"] = dataclasses.asdict(card.counts())
     card.clear()
     few = torch.ones(3).to("cuda")
     numbers = few.sum().item(), few.nonzero().shape, few.cpu().tolist(), bool(few.isnan().any())
@@ -98,6 +107,15 @@ def test_ops_are_counted_as_worked_out_by_hand() -> None:
     wide = StepCounts.of(found["wide"]).ops["relu"]
     assert wide.bytes_moved == 2 * 2**20 + 2 * 2**30  # what is repeated is read once
     assert wide.least_s == pytest.approx(wide.bytes_moved / 3.0e12)
+    indexed = StepCounts.of(found["indexed"])
+    three, table, places = 3 * 64 * 2, 1000 * 64 * 2, 3 * 8
+    assert {name: op.bytes_moved for name, op in indexed.ops.items()} == {
+        "embedding": places + 2 * three,
+        "index_add_": places + 3 * three,
+        "index_put_": places + 3 * three,
+        "zeros_like": table,
+        "copy_": 2 * table,
+    }
     host = StepCounts.of(found["host"])
     assert found["numbers"] == [1.0, [3, 1], [0.0] * 3, False]
     assert (host.num_waits, host.num_copies) == (4, 1)
@@ -191,7 +209,12 @@ def test_doctor_says_what_of_a_model_fits(
     assert main([*command, "--json"]) == 0
     fits = json.loads(capsys.readouterr().out)
     assert [fit["setting"] for fit in fits] == [*SETTINGS]
-    assert all(fit["has_room"] and fit["received_bytes"] > 0 for fit in fits)
+    assert all(fit["has_room"] for fit in fits)
+    layer = 128 * 64 * (2 + 1 + 1 + 2) + 3 * 128 * 384 + 2 * 128 + 2 * 64
+    rest = 1000 * 128 + 128
+    gathered, scattered = 2 * (2 * layer + rest), 4 * (layer + rest)  # a layer for each direction
+    numbers = 4 * 13  # norms of so many weights, added up
+    assert fits[0]["received_bytes"] == (gathered + scattered) // 2 + numbers
     whole, checkpointed, lora, _ = (fit["peak_bytes"] for fit in fits)
     assert checkpointed < whole and lora < whole
 

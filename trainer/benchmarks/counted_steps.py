@@ -5,7 +5,7 @@
     python trainer/benchmarks/counted_steps.py 8b-lora "grpo loss.kl_coef=0.1"   # these rows of it
 
 Subjects: `LARGE`, on 16 answers of about 1k to a prompt of 4k in bfloat16 with AdamW, the second
-step; `TINY`, every algorithm and setting on a model of one layer, its first step; one for each
+step; every algorithm and setting on a model of one layer, a first step; one for each
 family of `model_families.py` in bfloat16, whole, in parts and checkpointed. Least milliseconds are
 at the rates that an H100 reaches (`katgym_trainer/fake_card/cards.py`); attention's products stand
 apart. Exit code 1 if a step fails. Not here: time on a card (`steps.py`).
@@ -118,7 +118,7 @@ afmoe gemma2 gemma3_text glm4 gpt_oss lfm2 llama llama4_text mamba2 mistral olmo
 qwen3_5_text qwen3_moe
 """.split()  # noqa: SIM905 - as `model_families` has it
 FAMILY_SETTINGS = {"whole": {}, "in parts": {**PARTS, "max_tokens": 300}, "checked": CHECKPOINTED}
-FIGURES = ("launches", "gb_moved", "peak_gib", "waits", "copies")
+FIGURES = ("launches", "gb_moved", "peak_gib", "waits", "copies", "gb_received")
 """What a step may not ask more of than its row says."""
 Row = dict[str, str]
 
@@ -138,7 +138,10 @@ def large(folder: Path, name: str) -> StepRequest:
 
 
 def tiny(model: str, algorithm: str = "grpo", num_cards: int = 1, **settings: Any) -> StepRequest:
-    """Return a first step on 16 answers to a prompt of 256, in groups of 4."""
+    """Return a step on 16 answers to a prompt of 256, in groups of 4: the first on one card.
+
+    In the first of several, torch works out how each op's result is sharded.
+    """
     return StepRequest(
         model=model,
         prompt_tokens=256,
@@ -147,7 +150,7 @@ def tiny(model: str, algorithm: str = "grpo", num_cards: int = 1, **settings: An
         algorithm=algorithm,
         settings={"dtype": "bfloat16", "max_tokens": 4000, **settings},
         num_cards=num_cards,
-        num_steps=1,
+        num_steps=1 if num_cards == 1 else 2,
     )
 
 

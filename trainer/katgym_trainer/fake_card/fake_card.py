@@ -20,7 +20,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
-import math
 from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Any
@@ -36,6 +35,7 @@ from torch.utils.flop_counter import flop_registry
 from katgym_trainer.fake_card.card_memory import CardMemory, place
 from katgym_trainer.fake_card.cards import Card
 from katgym_trainer.fake_card.cuda_stand_ins import cuda_stand_ins
+from katgym_trainer.fake_card.op_bytes import extent, op_bytes
 from katgym_trainer.fake_card.step_counts import OpCounts, StepCounts
 from katgym_trainer.fake_card.triton_launches import counted_launches
 
@@ -73,6 +73,7 @@ class FakeCard(TorchDispatchMode):
         self._ops: dict[str, OpCounts] = {}
         self._waits: collections.Counter[str] = collections.Counter()
         self._copies: collections.Counter[str] = collections.Counter()
+        self._received_bytes = 0
         self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> FakeCard:
@@ -100,6 +101,7 @@ class FakeCard(TorchDispatchMode):
     def clear(self) -> None:
         """Forget what was counted; tensors stay where they are."""
         self._ops, self._waits, self._copies = {}, collections.Counter(), collections.Counter()
+        self._received_bytes = 0
         self.memory.begin()
 
     def counts(self) -> StepCounts:
@@ -112,6 +114,7 @@ class FakeCard(TorchDispatchMode):
             ops=dict(self._ops),
             waits=dict(self._waits),
             copies=dict(self._copies),
+            received_bytes=self._received_bytes,
         )
 
     def __torch_dispatch__(
@@ -143,7 +146,7 @@ class FakeCard(TorchDispatchMode):
             if tensor.device.type == "cuda":
                 self.memory.hold(tensor)
         if outs or func._schema.is_mutable:
-            self._count(func, args, kwargs, fakes, outs or fakes, out)
+            self._count(func, args, kwargs, out, outs or fakes)
         return out
 
     def _count(
@@ -151,11 +154,10 @@ class FakeCard(TorchDispatchMode):
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        read: Sequence[FakeTensor],
-        written: Sequence[FakeTensor],
         out: Any,
+        written: Sequence[FakeTensor],
     ) -> None:
-        """Count an op that launches a kernel: it reads and writes every tensor once."""
+        """Count an op that launches a kernel."""
         packet = func._overloadpacket
         is_on_card = any(tensor.device.type == "cuda" for tensor in written)
         if func.is_view or not is_on_card or _name(packet) in _NO_LAUNCH:
@@ -167,13 +169,15 @@ class FakeCard(TorchDispatchMode):
             operations = 2 * args[0].numel() * args[1].shape[-1]
         elif packet is _aten.convolution_backward:  # as if every channel met every other
             operations /= args[9]
-        is_half = any(tensor.dtype in _HALF for tensor in read)
-        num_bytes = sum(map(_extent, read)) + sum(map(_extent, written))
+        leaves = tree_leaves((args, kwargs))
+        is_half = any(isinstance(leaf, Tensor) and leaf.dtype in _HALF for leaf in leaves)
+        num_bytes, num_received = op_bytes(func, args, kwargs, out)
+        self._received_bytes += num_received
         self._add_launch(_name(packet), num_bytes, operations, is_half=is_half)
 
     def _count_kernel(self, name: str, tensors: Collection[Tensor]) -> None:
         """Count a Triton kernel: it reads or writes every tensor once."""
-        num_bytes = sum(map(_extent, tensors))
+        num_bytes = sum(map(extent, tensors))
         self._add_launch(f"triton {name}", num_bytes, 0, is_half=True)
 
     def _add_launch(self, name: str, num_bytes: int, operations: float, *, is_half: bool) -> None:
@@ -182,12 +186,6 @@ class FakeCard(TorchDispatchMode):
         least = max(num_bytes / self.card.bytes_per_s, operations / rate, _LAUNCH_S)
         one = OpCounts(launches=1, bytes_moved=num_bytes, operations=operations, least_s=least)
         self._ops[name] = self._ops.get(name, OpCounts()) + one
-
-
-def _extent(tensor: Tensor) -> int:
-    """Return the bytes that reading a tensor touches: broadcast dimensions count once."""
-    sizes = zip(tensor.shape, tensor.stride(), strict=True)
-    return math.prod(size if stride else 1 for size, stride in sizes) * tensor.element_size()
 
 
 def _name(packet: Any) -> str:

@@ -44,8 +44,9 @@ class StepRequest:
     num_cards: int = 1
     """Each has rows like these, and a piece of the model."""
     num_steps: int = 2
-    """Steps, of which the last is counted; with the first the optimizer's state is made. 0: what
-    the trainer's making and its rehearsal take is counted; it has no rows."""
+    """Steps, of which the last is counted; with the first the optimizer's state is made, and torch
+    works out how several cards share each op. 0: what the trainer's making and its rehearsal take
+    is counted; it has no rows."""
 
     def __post_init__(self) -> None:
         find_card(self.card)  # raises

@@ -38,10 +38,18 @@ T = TypeVar("T")
 
 
 class _FirstRank(Ranks):
-    """The first of several ranks, which all tell the same."""
+    """The first of several ranks, which all tell the same, each of its own rows."""
+
+    def __init__(self, num: int, num_rows: int) -> None:
+        """num_rows: of each rank."""
+        super().__init__(0, num, mesh=init_device_mesh("cuda", (num,)))
+        self._num_rows = num_rows
 
     def gather(self, value: T) -> list[T]:
-        return [value] * self.num
+        if not (isinstance(value, dict) and all(isinstance(key, int) for key in value)):
+            return [value] * self.num
+        starts = range(0, self.num * self._num_rows, self._num_rows)
+        return [type(value)((start + place, v) for place, v in value.items()) for start in starts]
 
     def share_first(self, value: T) -> T:
         return value
@@ -77,7 +85,7 @@ def count_step(request: StepRequest) -> StepCounts:
     rows = make_rows(request, vocabulary)
     num = request.num_cards
     everyone = [row for card in range(num) for row in make_rows(request, vocabulary, card=card)]
-    with FakeCard(find_card(request.card), num=num) as fake, _ranks(num) as ranks:
+    with FakeCard(find_card(request.card), num=num) as fake, _ranks(num, len(rows)) as ranks:
         model = _make_model(config, DTYPES[settings.dtype])
         fake.clear()
         trainer = Trainer(model, request.algorithm, args=settings, ranks=ranks)
@@ -95,11 +103,8 @@ def count_step(request: StepRequest) -> StepCounts:
     pairs = sum(forest.stats.num_pairs for forest in pack(rows, **limits))
     forwards = 2 if settings.should_checkpoint_activations else 1
     operations = pairs * _operations_per_pair(config, forwards)
-    return dataclasses.replace(
-        counts,
-        attention_s=operations / find_card(request.card).half_per_s,
-        received_bytes=_received(counts, num),
-    )
+    attention_s = operations / find_card(request.card).half_per_s
+    return dataclasses.replace(counts, attention_s=attention_s)
 
 
 def _load_config(name: str) -> Any:
@@ -118,15 +123,6 @@ def _make_model(config: Any, dtype: torch.dtype) -> Any:
     return made.train()
 
 
-def _received(counts: StepCounts, num_cards: int) -> int:
-    """Return the bytes that a card is sent by others: of a whole of n pieces all but its own.
-
-    An op that gathers or scatters touches n + 1 pieces: the whole and its own.
-    """
-    moved = sum(op.bytes_moved for name, op in counts.ops.items() if name.startswith("c10d."))
-    return moved * (num_cards - 1) // (num_cards + 1)
-
-
 def _operations_per_pair(config: Any, forwards: int) -> float:
     """Return what attention's products take for each (query, key): 4 forward, 10 backward.
 
@@ -140,13 +136,13 @@ def _operations_per_pair(config: Any, forwards: int) -> float:
 
 
 @contextlib.contextmanager
-def _ranks(num: int) -> Iterator[Ranks]:
-    """Give the first of several ranks, between which nothing goes anywhere."""
+def _ranks(num: int, num_rows: int) -> Iterator[Ranks]:
+    """Give the first of several ranks of so many rows, between which nothing goes anywhere."""
     if num == 1:
         yield ALONE
         return
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=num)
     try:
-        yield _FirstRank(0, num, mesh=init_device_mesh("cuda", (num,)))
+        yield _FirstRank(num, num_rows)
     finally:
         dist.destroy_process_group()

@@ -207,9 +207,8 @@ def _is_telling(line: str) -> bool:
 def find_shown_tests(task: GradedTask) -> list[str]:
     """Return hidden test functions that some file of the base state holds whole, as problems.
 
-    A function whose body another one has shares nothing with it if both are parametrized, by
-    tables without a common row. A test that a class inherits is left out: its function is another
-    class's.
+    Of a parametrized one, body and a row of its table have to be there. A test that a class
+    inherits is left out: its function is another class's.
     """
     shown = {
         path: _without_layout(content.decode("utf-8", "replace").splitlines())
@@ -225,33 +224,26 @@ def find_shown_tests(task: GradedTask) -> list[str]:
         node = find_function(module, function.qualname)
         if node is None:
             continue
-        body = _body(node, source)
-        if any(_is_telling(line) for line in body.splitlines()):
+        lines = source.decode("utf-8", "replace").splitlines()[node.lineno : node.end_lineno]
+        if any(_is_telling(line.strip()) for line in lines):
+            body = _without_layout(lines)
             name = f"{function.path}::{function.qualname}"
             rows = _rows(module, node)
             problems += [
                 f"hidden test {name!r} can be read in {path!r}"
                 for path, text in shown.items()
-                if body in text
-                and text.count(body) > _count_unlike(body, rows, task.base_files[path])
+                if body in text and (rows is None or _has_any(rows, task.base_files[path]))
             ]
     return problems
 
 
-def _count_unlike(body: str, rows: frozenset[str] | None, content: bytes) -> int:
-    """Return how many functions of a file have this body, and a table with none of these rows."""
+def _has_any(rows: frozenset[str], content: bytes) -> bool:
+    """Return whether a file has one of these expressions, or is no Python."""
     try:
         module = parse_source(content)
     except (SyntaxError, ValueError):
-        return 0
-    return sum(
-        _body(node, content) == body
-        and rows is not None
-        and (shown := _rows(module, node)) is not None
-        and not rows & shown
-        for node in ast.walk(module)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    )
+        return True
+    return any(isinstance(n, ast.expr) and ast.unparse(n) in rows for n in ast.walk(module))
 
 
 def _rows(
@@ -286,11 +278,6 @@ def _rows(
 
 def _target(statement: ast.Assign | ast.AnnAssign) -> ast.expr:
     return statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
-
-
-def _body(node: ast.FunctionDef | ast.AsyncFunctionDef, source: bytes) -> str:
-    lines = source.decode("utf-8", "replace").splitlines()
-    return _without_layout(lines[node.lineno : node.end_lineno])
 
 
 def _without_layout(lines: Iterable[str]) -> str:

@@ -30,12 +30,14 @@ from katgym.errors import UnknownNameError, UsageError, check_name, unknown_name
 T = TypeVar("T")
 
 SHARED: Mapping[str, Mapping[str, Any]] = {
+    "card": {"metavar": "NAME", "help": "kind of GPU"},
     "device": {"help": "what vLLM computes on"},
     "dry-run": {"action": "store_true", "help": "say what would be done"},
     "format": {"metavar": "NAME", "help": "format of the rows"},
     "host": {"metavar": "ADDRESS", "help": "address to listen on"},
     "json": {"action": "store_true", "help": "print JSON"},
     "limit": {"type": int, "metavar": "N", "help": "how many to show"},
+    "model": {"metavar": "MODEL", "help": "model"},
     "out": {"type": Path, "metavar": "PATH", "help": "where to write"},
     "port": {"type": int, "metavar": "N", "help": "port to listen on, 0 for a free one"},
     "python": {"metavar": "PATH", "help": "Python interpreter"},

@@ -60,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "check a Ray cluster instead, from each of its nodes: HOST:PORT, auto or local",
         metavar="ADDRESS",
     )
-    add_option(parser, "model", "say what of its training fits a card", metavar="NAME_OR_PATH")
+    add_option(parser, "model", "a folder or hub id, to say what of its training fits a card")
     add_option(parser, "tokens", "of a card's forest, with --model (16384)", type=int, metavar="N")
-    add_option(parser, "card", "kind of GPU, with --model (h100)", metavar="NAME")
+    add_option(parser, "card", "kind of GPU, with --model (h100)")
     add_option(parser, "cards", "how many share it, with --model (1)", type=int, metavar="N")
     add_option(parser, "json")
 

@@ -43,7 +43,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "set", "in place of the file's, such as train.seed=1")
     add_option(parser, "dry-run", "first prompt, memory, steps, files")
     card = "kind of GPU that --dry-run counts a step for (the one that is here)"
-    add_option(parser, "card", card, metavar="NAME")
+    add_option(parser, "card", card)
     add_option(parser, "json")
 
 
